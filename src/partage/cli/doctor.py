@@ -22,7 +22,7 @@ from partage.cli.patience import patience
 from partage.cli.structured import structured
 from partage.cli.tables import paper
 from partage.cli.visible import noted
-from partage.daemon.watched import as_document, watched
+from partage.daemon.watched import DEVICES, RESOURCE_CLAIMS, as_document, watched
 from partage.doctor.checks import diagnosed
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named, ours
 from partage.doctor.machine import examined
@@ -50,24 +50,28 @@ from partage.wire.silence import LEASE_NAMESPACE, LEASE_PREFIX
 FOUND: Final = 3
 _CONFIG_OPTION: Final = "--config-namespace="
 _NAME_OPTION: Final = "--config-name="
+
+
+def _unnamespaced(group: str, plural: str) -> Scope:
+    return Scope(Resource(group, "v1", plural, namespaced=False))
+
+
 _REGISTRATION: Final = "admissionregistration.k8s.io"
 _DRA: Final = "resource.k8s.io"
 _SCOPES: Final = {
     "Pod": Scope(PODS),
     "Node": Scope(NODES),
     "ConfigMap": Scope(CONFIG_MAPS),
-    "Device": Scope(Resource("scheduling.koordinator.sh", "v1alpha1", "devices")),
-    "MutatingWebhookConfiguration": Scope(
-        Resource(_REGISTRATION, "v1", "mutatingwebhookconfigurations")
+    "Device": Scope(DEVICES),
+    "MutatingWebhookConfiguration": _unnamespaced(_REGISTRATION, "mutatingwebhookconfigurations"),
+    "ValidatingWebhookConfiguration": _unnamespaced(
+        _REGISTRATION, "validatingwebhookconfigurations"
     ),
-    "ValidatingWebhookConfiguration": Scope(
-        Resource(_REGISTRATION, "v1", "validatingwebhookconfigurations")
-    ),
-    "RuntimeClass": Scope(Resource("node.k8s.io", "v1", "runtimeclasses")),
-    "ResourceClaim": Scope(Resource(_DRA, "v1", "resourceclaims")),
+    "RuntimeClass": _unnamespaced("node.k8s.io", "runtimeclasses"),
+    "ResourceClaim": Scope(RESOURCE_CLAIMS),
     "ResourceClaimTemplate": Scope(Resource(_DRA, "v1", "resourceclaimtemplates")),
-    "ResourceSlice": Scope(Resource(_DRA, "v1", "resourceslices")),
-    "DeviceClass": Scope(Resource(_DRA, "v1", "deviceclasses")),
+    "ResourceSlice": _unnamespaced(_DRA, "resourceslices"),
+    "DeviceClass": _unnamespaced(_DRA, "deviceclasses"),
     "Lease": Scope(LEASES, LEASE_NAMESPACE),
 }
 _MOST_BYTES: Final = 2**22

@@ -194,8 +194,7 @@ class _Documents:
 
     async def comparison(self, request: web.Request) -> web.Response:
         """The cluster's state under other policies; sums only, so every caller may ask."""
-        books = self._source.books
-        found = await self._compared.of("", lambda: comparison_document(books))
+        found = await self._compared.of("", lambda: comparison_document(self._source.books))
         return self._answer(request, found)
 
     def _answer(self, request: web.Request, document: dict[str, Any]) -> web.Response:

@@ -561,15 +561,15 @@ def card_scores(scene: Scene, strategy: Strategy) -> dict[int, int] | None:
     request, fits = scene.request, scene.fits
     if request is None or fits is None or request.whole:
         return None
+    gauge = _gauge(scene, strategy)
+    if gauge is None and strategy is not Strategy.RANDOM:
+        return {}
     index = int(np.arange(scene.ledger.present.shape[0])[scene.nodes][0])
-    if strategy is Strategy.RANDOM:
+    if gauge is None:
         rows = np.flatnonzero(fits[:, 0])
         place = (index * fits.shape[0] + rows).astype(np.uint64)
         draws = baselines.mixed(place, ~scene.tables.seed, scene.ledger.changes.count)
         return dict(zip(rows.tolist(), draws.tolist(), strict=True))
-    gauge = _gauge(scene, strategy)
-    if gauge is None:
-        return {}
     if strategy is Strategy.PARTAGE and request.type is not DeviceType.GPU:
         return None
     return gauge.card_scores(scene.host, request, fits, index)

@@ -240,7 +240,7 @@ def _drivers(proc: Path, work: Work) -> dict[int, str]:
     try:
         text = reading.whole(f"{proc}/devices", _DEVICES, work, "kinds of device")
     except OSError as error:
-        _without(error)
+        _raise_own(error)
         return {}
     pairs = (line.split() for line in text.partition("Block")[0].splitlines())
     return {
@@ -261,7 +261,7 @@ def files_of(room: Room) -> dict[str, tuple[int, int]]:
         try:
             told = path.lstat()
         except OSError as error:
-            _without(error)
+            _raise_own(error)
             continue
         found[name] = (told.st_dev, told.st_ino)
     return found
@@ -273,7 +273,8 @@ def read_room(room: Room, processes: Iterable[Seen] = ()) -> RoomView:
         with (room.folder / "limits").open("rb") as file:
             limits = file.read(_LIMITS + 1).decode("ascii", "replace")
     except OSError as error:
-        limits = _without(error)
+        _raise_own(error)
+        limits = ""
     account: Account | str
     alive = [
         (one.numbers.inner, one.numbers.start) for one in processes if one.numbers is not None
@@ -281,7 +282,7 @@ def read_room(room: Room, processes: Iterable[Seen] = ()) -> RoomView:
     try:
         account = read_seen(room.account, len(room.limits.cards), alive)
     except (InvalidDocument, OSError) as error:
-        _without(error)
+        _raise_own(error)
         account = without_place(error, room.account)
     seats: dict[str, Seat | str | None] = {}
     for card in room.limits.cards:
@@ -291,17 +292,16 @@ def read_room(room: Room, processes: Iterable[Seen] = ()) -> RoomView:
         try:
             seats[card.uuid] = read_seat(folder, card.slot)
         except (InvalidDocument, OSError) as error:
-            _without(error)
+            _raise_own(error)
             seats[card.uuid] = without_place(error, seat_file(folder, card.slot))
     genuine = is_genuine(room.folder / room.library)
     return RoomView(genuine, limits, account, MappingProxyType(seats))
 
 
-def _without(error: Exception) -> str:
-    """The content of a file that cannot be opened: nothing. Raises the error if the file did not cause it."""
+def _raise_own(error: Exception) -> None:
+    """Raise the error if the file that cannot be read did not cause it."""
     if is_own(error):
         raise error
-    return ""
 
 
 def _seen(  # what is looked at, and for what
@@ -326,7 +326,7 @@ def _seen(  # what is looked at, and for what
             view = _viewed(pid, home, library, shipped, work, files, card=card, renamed=renamed)
             break
         except OSError as error:
-            _without(error)
+            _raise_own(error)
             continue  # it has ended
     if view is not None and view.maps_device and not card:
         memory = True  # open files can wait in a socket while their mappings work
@@ -369,7 +369,7 @@ def _homes(pid: int, numbers: Numbers | None, proc: Path, work: Work) -> Iterato
     except ValueError:
         return
     except OSError as error:
-        _without(error)  # otherwise it has ended meanwhile
+        _raise_own(error)  # otherwise it has ended meanwhile
 
 
 def _shared(one: int, other: int) -> bool:
@@ -397,7 +397,7 @@ def _opened(home: str, drivers: Mapping[int, str], work: Work) -> tuple[bool, bo
                     memory, card = memory or kind == _MEMORY, card or kind != _MEMORY
                     renamed = renamed or _USUAL.search(target) is None
     except OSError as error:
-        _without(error)  # otherwise it has ended
+        _raise_own(error)  # otherwise it has ended
     return card, memory, renamed
 
 
