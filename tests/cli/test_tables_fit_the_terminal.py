@@ -350,6 +350,7 @@ def test_a_live_view_is_moved_and_ended_by_keys(manifests: str) -> None:
         os.write(ours, b"q")
         while b"\x1b[?1049l" not in seen:
             seen += os.read(ours, 65536)
+        running.wait()  # it leaves the screen first, and then resets the terminal
         after = termios.tcgetattr(theirs)
         os.close(theirs)
     os.close(ours)
