@@ -14,6 +14,7 @@ from fakes.clock import InstantClock
 from fakes.kube_server import KubeServer
 from fakes.wire import Fault
 from partage.agent.discovery.found import Inventory
+from partage.agent.dra.ordering import Room
 from partage.agent.dra.publishing import SLICES, Publisher, as_sent
 from partage.agent.metrics import Tallies
 from partage.agent.notes import Notes
@@ -174,7 +175,7 @@ async def test_cards_move_only_where_another_is_to_be_tried_first() -> None:
     """The stored order stays while it is as good as any, also for an agent that starts again."""
     async with world_of() as world:
         three = node(card(0), card(1), card(2))
-        whole, used = (True, 80 * 2**30), (False, 900)
+        whole, used, less = Room(True, 80 * 2**30), Room(False, 900), Room(False, 100)
 
         def tried() -> list[str]:
             return [name for name in world.devices if "mig" not in name]
@@ -182,7 +183,7 @@ async def test_cards_move_only_where_another_is_to_be_tried_first() -> None:
         assert await world.publisher.once(three, dict.fromkeys(range(3), whole)) == 3
         assert tried() == ["gpu-0", "gpu-1", "gpu-2"]
         assert await world.publisher.once(three, {0: used, 1: whole, 2: whole}) == 0
-        assert await world.publisher.once(three, {0: used, 1: whole, 2: (False, 100)}) == 3
+        assert await world.publisher.once(three, {0: used, 1: whole, 2: less}) == 3
         assert tried() == ["gpu-2", "gpu-0", "gpu-1"]
         assert world.generations == {2}
         assert await world.another().once(three, {0: used, 1: whole, 2: used}) == 0

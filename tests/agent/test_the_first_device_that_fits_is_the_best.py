@@ -1,6 +1,7 @@
 """Kubernetes' allocator takes the first device that fits, in the order of slices: so that order is the packing."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,13 +10,14 @@ from hypothesis import strategies as st
 
 from claim_documents import AXIS, GIB, card, node
 from partage.agent.discovery.found import Inventory
-from partage.agent.dra.ordering import arranged, rooms
+from partage.agent.dra.ordering import Room, arranged, rooms
 from partage.agent.dra.slices import Offered, resource_slices
 from partage.agent.dra.withdrawn import left_for_claims
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType, SliceMode
-from partage.model.mig import MigSlice
+from partage.model.mig import MigSlice, in_order, layouts
 from partage.model.node import Node
+from partage.wire.claims import instance_name, share_name
 
 
 class Allocating:
@@ -27,7 +29,7 @@ class Allocating:
 
     def __init__(self, *cards: Device, late: int = 0) -> None:
         self.node, self.late = node("n1", *cards), late
-        self.order: list[int] = []
+        self.order: list[str] = []
         self.held: list[Grant] = []
 
     def left(self, late: int = 0) -> Node:
@@ -123,23 +125,103 @@ def test_instances_go_to_the_card_in_use_from_its_end() -> None:
     assert cards.instance("2g.20gb") == (2, 2)
 
 
-@given(
-    st.lists(st.integers(0, 4), max_size=5),
-    st.dictionaries(st.integers(0, 4), st.tuples(st.booleans(), st.integers(0, 3)), max_size=5),
+def test_each_profile_has_its_own_best_card() -> None:
+    """The fuller card has the only place of a large instance; a small one goes where nothing large is lost."""
+    cards = Allocating(*(card(n, mode=SliceMode.MIG) for n in range(2)))
+    small = AXIS.profile("1g.10gb")
+    cards.held += [
+        grant(0, 500, 20 * GIB, GrantMode.MIG, AXIS.profile("2g.20gb").at(2)),
+        grant(1, 250, 10 * GIB, GrantMode.MIG, small.at(2)),
+    ]
+    assert cards.instance("1g.10gb") == (1, 3)
+    assert cards.instance("2g.20gb") == (0, 0)
+    assert cards.instance("2g.20gb") == (1, 0)
+
+
+def test_a_claim_by_memory_gets_the_smallest_instance() -> None:
+    """The allocator takes the first one with as much memory."""
+    cards = Allocating(*(card(n, mode=SliceMode.MIG) for n in range(2)))
+    cards.held.append(grant(1, 250, 10 * GIB, GrantMode.MIG, AXIS.profile("2g.20gb").at(2)))
+    sizes = [
+        AXIS.profile(one["attributes"]["profile"]["string"]).size
+        for one in cards.devices()
+        if "profile" in one["attributes"]
+    ]
+    assert sizes == sorted(sizes)
+
+
+ROOMS = st.builds(
+    lambda amount, made: Room(not made, amount, AXIS, made),
+    st.integers(0, 3),
+    st.sampled_from([(), *map(in_order, layouts(AXIS))]) | st.none(),
 )
-def test_no_card_moves_without_need(before: list[int], left: dict[int, tuple[bool, int]]) -> None:
+
+
+@given(
+    st.lists(st.integers(0, 4).map(share_name), max_size=5),
+    st.dictionaries(st.integers(0, 4), ROOMS, max_size=5),
+)
+def test_no_share_moves_without_need(before: list[str], left: dict[int, Room]) -> None:
     """All cards, each once, the least room first; an order that is as good stays as it is."""
-    found = arranged(before, left)
-    assert sorted(found) == sorted(left)
-    assert [left[minor] for minor in found] == sorted(left.values())
-    assert arranged(found, left) == found
-    known = [minor for minor in dict.fromkeys(before) if minor in left]
-    if [left[minor] for minor in known] == sorted(left.values()):
+    rank = {share_name(minor): (room.idle, room.amount) for minor, room in left.items()}
+    found = [name for name in arranged(before, left) if name in rank]
+    assert sorted(found) == sorted(rank)
+    assert [rank[name] for name in found] == sorted(rank.values())
+    known = [name for name in dict.fromkeys(before) if name in rank]
+    if [rank[name] for name in known] == sorted(rank.values()):
         assert found == known
+
+
+@given(st.data(), st.dictionaries(st.integers(0, 4), ROOMS, max_size=5))
+def test_instances_move_only_where_another_is_better(
+    data: st.DataObject, left: dict[int, Room]
+) -> None:
+    """For each profile the first place with room, in use before idle, costs its card the fewest complete layouts."""
+    plain = {"1g.10gb+me": "1g.10gb", "1g.10gb-me": "1g.10gb"}
+    every = [frozenset(one) for one in layouts(AXIS, ["1g.10gb", "2g.20gb"])]
+    complete = [one for one in every if not any(one < other for other in every)]
+    places = {
+        instance_name(minor, one): (room, one)
+        for minor, room in left.items()
+        for one in AXIS.positions
+    }
+
+    def cost(name: str) -> tuple[bool, int]:
+        room, one = places[name]
+        made = [
+            replace(each, profile=plain.get(each.profile, each.profile))
+            for each in (*(room.made or ()), one)
+        ]
+        kept = [sum(each >= set(those) for each in complete) for those in (made[:-1], made)]
+        return room.idle, kept[0] - kept[1]
+
+    def firsts(order: list[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for name in order:
+            room, one = places.get(name, (Room(False, 0), None))
+            if one is not None and room.made is not None and AXIS.valid((*room.made, one)):
+                found.setdefault(one.profile, name)
+        return found
+
+    before = data.draw(st.permutations(sorted(places)))
+    found = arranged(before, left)
+    assert sorted(found) == sorted([*places, *map(share_name, left)])
+    assert arranged(found, left) == found
+    after = firsts(found)
+    for profile, was in firsts(list(before)).items():
+        fitting = [
+            name
+            for name, (room, one) in places.items()
+            if one.profile == profile and room.made is not None and AXIS.valid((*room.made, one))
+        ]
+        best = min(map(cost, fitting))
+        assert cost(after[profile]) == best
+        if cost(was) == best:
+            assert after[profile] == was
 
 
 def test_what_takes_nobody_has_no_room() -> None:
     """An ill, closed or cordoned card is no idle one, and neither is one whose holders are unknown."""
     there = node("n1", card(0))
-    assert rooms(there, left_for_claims(there, [])) == {0: (True, 40 * GIB)}
-    assert rooms(there, left_for_claims(there, None)) == {0: (False, 0)}
+    assert rooms(there, left_for_claims(there, [])) == {0: Room(True, 40 * GIB)}
+    assert rooms(there, left_for_claims(there, None)) == {0: Room(False, 0)}

@@ -6,18 +6,20 @@ from typing import Any
 
 from partage.model.cutting import Cutting
 from partage.model.device import Device, DeviceType, SliceMode
-from partage.model.mig import MigAxis, MigProfile
+from partage.model.mig import MigAttribute, MigAxis, MigProfile
 from partage.model.node import Node
 from partage.vendors.names import CLAIM_FINALIZER
 from partage.wire.documents import Document, decode
 
 GIB = 2**30
+STARTS = 0, 1, 2, 3
+MEDIA, NO_MEDIA = frozenset({MigAttribute.MEDIA}), frozenset({MigAttribute.NO_MEDIA})
 AXIS = MigAxis(
     "quarters",
     (
-        MigProfile("1g.10gb", 1, 1, (0, 1, 2, 3), 10 * GIB, 250, 4),
-        MigProfile("1g.10gb+me", 1, 1, (0, 1, 2, 3), 10 * GIB, 250, 1),
-        MigProfile("1g.10gb-me", 1, 1, (0, 1, 2, 3), 10 * GIB, 250, 1),
+        MigProfile("1g.10gb", 1, 1, STARTS, 10 * GIB, 250, 4),
+        MigProfile("1g.10gb+me", 1, 1, STARTS, 10 * GIB, 250, 1, attributes=MEDIA),
+        MigProfile("1g.10gb-me", 1, 1, STARTS, 10 * GIB, 250, 1, attributes=NO_MEDIA),
         MigProfile("2g.20gb", 2, 2, (0, 2), 20 * GIB, 500, 2),
     ),
 )

@@ -12,7 +12,7 @@ from typing import Final
 
 from partage.agent.discovery.found import Inventory
 from partage.agent.dra.ordering import arranged, rooms
-from partage.agent.dra.publishing import cards_in, is_as_wanted
+from partage.agent.dra.publishing import is_as_wanted, names_in
 from partage.agent.dra.slices import Body, Offered, resource_slices
 from partage.agent.dra.withdrawn import left_for_claims
 from partage.apiserver import ApiError, ApiServer, Change, Record
@@ -175,7 +175,7 @@ def _unchanged(one: _Known, before: _Known | None) -> bool:
 def _wanted(held: _Held, uid: str, stored: Mapping[str, Record]) -> tuple[Body, ...]:
     node, all_held = held
     left = left_for_claims(node, [one for one in all_held if not one.claim])
-    before = cards_in(stored[name].value["spec"] for name in sorted(stored))
+    before = names_in(stored[name].value["spec"] for name in sorted(stored))
     order = arranged(before, rooms(node, left_for_claims(node, all_held)))
     totals = {one.minor: one.memory_bytes for one in node.devices if one.type is DeviceType.GPU}
     offered = Offered(instances=True)

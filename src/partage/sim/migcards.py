@@ -1,9 +1,9 @@
 """Cards that are cut into instances under one policy: ours, and the baselines to compare it with.
 
 Our policy uses the same tables that place live instances. Most baselines differ from it only in the cost of a place, so
-they are tables of costs over the same states. Two are different: templates, which cut an idle card once and for all,
-and the bound that may move instances within a card. All are rebuilt from descriptions (docs/sources/mig.md 4 and
-docs/sources/hami.md 5); none is another project's code.
+they are tables of costs over the same states. Three are different: templates, which cut an idle card once and for all,
+claims, which follow the agent's order of devices, and the bound that may move instances within a card. The baselines
+are rebuilt from descriptions (docs/sources/mig.md 4 and docs/sources/hami.md 5); none is another project's code.
 """
 
 from collections import Counter
@@ -15,9 +15,12 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from partage.agent.dra.ordering import Room, arranged
+from partage.model.cutting import Layout
 from partage.model.errors import InvalidValue
-from partage.model.mig import MigAxis, MigSlice
+from partage.model.mig import MigAxis, MigSlice, in_order
 from partage.placement.layouts import NOWHERE, Column, Layouts, column_of, tabulate
+from partage.wire.claims import instance_name
 
 Place = tuple[int, object]
 """A card, and the pool's data for removing the instance again."""
@@ -82,11 +85,6 @@ def _starts(layouts: Layouts) -> _Costs:
 def _first_fit(layouts: Layouts, _: _Weights) -> _Costs:
     """The lowest start: the DRA scheduler takes devices in the order of their numbers."""
     return _starts(layouts)
-
-
-def _highest(layouts: Layouts, _: _Weights) -> _Costs:
-    """The highest start: the agent publishes places in this order for the DRA scheduler."""
-    return _WIDE - _starts(layouts)
 
 
 def _hami_210(layouts: Layouts, _: _Weights) -> _Costs:
@@ -241,6 +239,45 @@ def _changed(held: tuple[int, ...], column: int, by: int) -> tuple[int, ...]:
     return (*held[:column], held[column] + by, *held[column + 1 :])
 
 
+class _Published:
+    """ResourceClaims: each takes the first instance that fits; the agent publishes its order after every change."""
+
+    def __init__(self, axis: MigAxis, cards: int) -> None:
+        self._axis = axis
+        self._places = {
+            instance_name(card, one): (card, one)
+            for card in range(cards)
+            for one in axis.positions
+        }
+        self._made: list[Layout] = [()] * cards
+        self._order: list[str] = []
+        self._publish()
+
+    def place(self, profile: str) -> Place | None:
+        for name in self._order:
+            card, one = self._places.get(name, (0, None))
+            if one is not None and one.profile == profile:
+                made = in_order((*self._made[card], one))
+                if self._axis.valid(made):
+                    self._made[card] = made
+                    self._publish()
+                    return card, one
+        return None
+
+    def remove(self, place: Place) -> None:
+        card, one = place
+        self._made[card] = tuple(made for made in self._made[card] if made != one)
+        self._publish()
+
+    def _publish(self) -> None:
+        length = self._axis.length
+        left = {
+            card: Room(not made, length - sum(one.size for one in made), self._axis, made)
+            for card, made in enumerate(self._made)
+        }
+        self._order = arranged(self._order, left)
+
+
 # --- the policies --------------------------------------------------------------------------------
 
 _COSTS: Final[Mapping[str, tuple[Callable[[Layouts, _Weights], _Costs], str]]] = MappingProxyType(
@@ -252,7 +289,6 @@ _COSTS: Final[Mapping[str, tuple[Callable[[Layouts, _Weights], _Costs], str]]] =
         "hami-2.10-binpack": (_hami_210, "binpack"),
         "hami-run": (_hami_run, "spread"),
         "hami-run-binpack": (_hami_run, "binpack"),
-        "claims": (_highest, "binpack"),
         "least-lost": (_least_lost, ""),
         "mfi": (_mfi, ""),
         "fgd": (_fgd, ""),
@@ -268,7 +304,7 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "hami-2.10-binpack": "the same, fullest card first",
         "hami-run": "HAMi after 2.10: longest free run, emptiest card first",
         "hami-run-binpack": "the same, fullest card first",
-        "claims": "ResourceClaims in slices' order: fullest, highest start",
+        "claims": "ResourceClaims: the first in the agent's order of devices",
         "first-fit": "lowest card, lowest start, as the DRA scheduler does",
         "first-fit-binpack": "fullest card, lowest start",
         "first-fit-spread": "emptiest card, lowest start",
@@ -300,6 +336,8 @@ def pools(
     if policy.startswith("hami-2.9"):
         order = "binpack" if policy.endswith("binpack") else "spread"
         return lambda cards: _Templates(own, cards, order)
+    if policy == "claims":
+        return lambda cards: _Published(own, cards)
     layouts = tabulate(own)
     if policy == "movable":
         return lambda cards: _Movable(layouts, cards)

@@ -7,7 +7,7 @@ its notes name the gate. While fields are dropped, it asks again at intervals. I
 sent ones, and withdraws everything if they differ.
 
 A pool changes in all of its slices at once: each gets a new generation, and the allocator ignores slices of an
-older one. The order of cards is a preference, so a card moves only if that changes which one is tried first. The agent
+older one. The order of devices is a preference, so they move only if that changes which one is tried first. The agent
 reads its slices at intervals, because a kubelet removes its node's slices when it starts, and half a minute
 after the driver has gone. So an uninstalled agent leaves no slices.
 """
@@ -15,7 +15,7 @@ after the driver has gone. So an uninstalled agent leaves no slices.
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
@@ -35,7 +35,6 @@ from partage.kube.objects import Meta
 from partage.kube.resources import NODES, Resource, Scope
 from partage.model.node import Node
 from partage.vendors.names import DRA_DRIVER
-from partage.wire.claims import DEVICE
 
 SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", namespaced=False)
 CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims")
@@ -133,7 +132,7 @@ class Publisher:
     async def once(self, node: Node, left: Mapping[int, Room] | None = None) -> int:
         """Compare, and write the differences; return the number of slices written or deleted.
 
-        `left`: as for `take`; None if it is unknown: the cards are then in order of their numbers. Raises `KubeError`:
+        `left`: as for `take`; None if it is unknown: the devices are then in order of their numbers. Raises `KubeError`:
         the API server does not answer, or refuses; the next look tries again.
         """
         kept = await self._gates()
@@ -141,7 +140,7 @@ class Publisher:
         if not self._uid or not stored:  # deleted with their Node: this may be another
             found = await self.client.get(NODES, self.node, into=Body)
             self._uid = str((found.get("metadata") or {}).get("uid") or "")
-        before = cards_in(stored[name].spec for name in sorted(stored))
+        before = names_in(stored[name].spec for name in sorted(stored))
         order = arranged(before, left or {})
         wanted = self._wanted(node, kept, order)
         try:
@@ -164,7 +163,7 @@ class Publisher:
             one for part in self._wanted(node, kept) for one in part["spec"].get("devices", ())
         ]
 
-    def _wanted(self, node: Node, kept: _Kept, order: Sequence[int] = ()) -> tuple[Body, ...]:
+    def _wanted(self, node: Node, kept: _Kept, order: Iterable[str] = ()) -> tuple[Body, ...]:
         if not kept.shares:
             return ()
         offered = Offered(instances=self.instances and kept.counters, taints=kept.taints)
@@ -284,12 +283,11 @@ def is_as_wanted(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return _without_generation(as_sent(stored)) == _without_generation(wanted)
 
 
-def cards_in(specs: Iterable[Mapping[str, Any]]) -> Iterator[int]:
-    """Numbers of the cards in slices' specs, which are in the order of their names, in the allocator's order."""
+def names_in(specs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Names of the devices in slices' specs, which are in the order of their names, in the allocator's order."""
     for spec in specs:
         for device in spec.get("devices") or ():
-            if (name := DEVICE.fullmatch(str(device.get("name")))) is not None:
-                yield int(name[1])
+            yield str(device.get("name"))
 
 
 def _without_generation(spec: Mapping[str, Any]) -> Body:

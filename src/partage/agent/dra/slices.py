@@ -2,7 +2,7 @@
 
     pool (one a node)
       counters-0 …   for cards that may be cut: the counters that its instances share, eight cards a slice
-      devices-0 …    gpu-0                       a card's shares, as often as its capacity lasts
+      devices-0 …    gpu-0 …                     a card's shares, as often as its capacity lasts
                      gpu-0-mig-1g-10gb-0 …       one device for every place of an instance
 
 Counters alone keep a card safe that serves shares and instances: `gpu-N` takes all of them, once, for any number
@@ -15,7 +15,7 @@ Source: Kubernetes' API types of resource.k8s.io/v1 at v1.36.4 (limits, validati
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -71,24 +71,22 @@ def resource_slices(
     uid: str,
     generation: int,
     offered: Offered = Offered(),
-    order: Sequence[int] = (),
+    order: Iterable[str] = (),
     totals: Mapping[int, int] | None = None,
 ) -> tuple[Body, ...]:
     """All ResourceSlices of the node's pool; none if it offers nothing.
 
     Args:
         uid: of the Node, which becomes their owner.
-        order: numbers of cards in the order that an allocator should try them; others follow by number.
+        order: names of devices in the order that an allocator should try them; others follow by number.
         totals: total memory in bytes of cards that pods hold a part of, by number.
     """
-    first = {minor: place for place, minor in enumerate(order)}
+    first = {name: place for place, name in enumerate(order)}
     known = {one.device.uuid: one for one in inventory.found}
     domains = _domains(inventory, node.devices)
     sets: list[Body] = []
     devices: list[Body] = []
-    for device in sorted(
-        node.devices, key=lambda one: (first.get(one.minor, len(first)), one.minor)
-    ):
+    for device in sorted(node.devices, key=lambda one: one.minor):
         if not _offers(node, device, known.get(device.uuid)):
             continue
         total = (totals or {}).get(device.minor, device.memory_bytes)
@@ -97,6 +95,7 @@ def resource_slices(
         devices += mine
         if any("consumesCounters" in one for one in mine):
             sets.append(card.counters)
+    devices.sort(key=lambda one: first.get(one["name"], len(first)))
     parts: list[tuple[str, Body]] = [
         (f"counters-{index}", {"sharedCounters": some})
         for index, some in enumerate(_pieces(sets, MOST_SETS))
