@@ -296,6 +296,7 @@ class ControlPlane:
         limits: Mapping[str, int] | None = None,
         env: Mapping[str, str] | None = None,
         program: Path = KUBERNETES / "kube-scheduler",
+        wire: str = "",
     ) -> None:
         """Start a kube-scheduler.
 
@@ -307,10 +308,13 @@ class ControlPlane:
             limits: of its client, `qps` and `burst`; by default what no test reaches.
             env: variables of its environment.
             program: the kube-scheduler.
+            wire: by which it reaches the API server, in JSON; directly if empty.
         """
         path = self.folder / f"{name}.json"
         rates = limits or {"qps": 1000, "burst": 2000}
-        connection = {"kubeconfig": str(self.kubeconfig(token)), **rates}
+        connection = {"kubeconfig": str(self.kubeconfig(token, wire or None)), **rates}
+        if wire:
+            connection |= dict.fromkeys(("contentType", "acceptContentTypes"), "application/json")
         head = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",

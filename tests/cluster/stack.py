@@ -176,6 +176,7 @@ class Stack:
         self._tokens: dict[str, str] = {}
         self._starts: list[tuple[str, str]] = []
         self.instances: dict[str, tuple[int, int]] = {}
+        self.wire = ""
         self.genuine: set[str] = set()
         self._services = (
             LeaderService(self.verbs, lambda: self.leader(0), self.layout.address),
@@ -285,6 +286,7 @@ class Stack:
             f"--authorization-kubeconfig={own}",
             token=token,
             program=PLUGIN / "kube-scheduler",
+            wire=self.wire,
             env={
                 "PARTAGE_SOCKET": str(self.socket(name)),
                 "PARTAGE_ENGINE_USER": str(os.getuid()),

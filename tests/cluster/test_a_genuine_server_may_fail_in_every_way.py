@@ -15,6 +15,7 @@ from wired import Wired, wired
 
 from fakes.wire import Fault
 
+SEAMS = ("extender", "plugin")
 NODE = "wired"
 PODS = "/api/v1/namespaces/default/pods"
 WHOLE = {"koordinator.sh/gpu": "100"}
@@ -22,7 +23,7 @@ HALF = {"koordinator.sh/gpu": "50"}
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/partage-scheduler"
 BINDING = {"method": "POST", "path": "/binding"}
 WRITES = {
-    "wake-up": {"method": "PATCH", "path": f"{PODS}/c"},
+    "patch of a waiting pod": {"method": "PATCH", "path": f"{PODS}/c"},
     "Lease": {"method": "PATCH", "path": LEASE},
     "event": {"method": "POST", "path": "/events"},
     "the leader's label": {"method": "PATCH", "path": f"/api/v1/namespaces/{SYSTEM}/pods/"},
@@ -209,10 +210,11 @@ def test_watches_may_break_while_pods_come_and_go(cluster: Wired, breaks: Any) -
 def test_a_binding_may_arrive_after_its_sender_was_killed(cluster: Wired) -> None:
     """A dead instance sent it and read no answer: the next one counts it, and allocates the card to no other pod."""
     before = hit(cluster, "/binding")
-    fails(cluster, Fault(**BINDING, delay=3.0))
+    fails(cluster, Fault(**BINDING, executed=True, under_way=3.0))
     comes(cluster, "a", WHOLE)
     eventually("its Binding is on its way", lambda: hit(cluster, "/binding") > before)
-    cluster.stack.restart("wired", crash=True)
+    for process in cluster.stack.pod_of("wired"):
+        cluster.stack.restart(process.name, crash=True)
     for name in "bc":
         comes(cluster, name, WHOLE)
 

@@ -1,7 +1,7 @@
 """The faulty wire of `tests/faults` before the genuine API server, and the invariants behind it.
 
-Everything that one instance of the scheduler service sends goes through the wire, TLS on both
-sides and with its own token; every other client reaches the server directly. A watchman follows pods
+Everything that one instance of the scheduler service sends, and the kube-scheduler of its pod, goes through the wire,
+TLS on both sides and with its own token; every other client reaches the server directly. A watchman follows pods
 and Devices beside the wire, and checks I1 and I3 at every change.
 """
 
@@ -136,6 +136,8 @@ def wired(stack: Stack, node: str, *options: str) -> Iterator[Wired]:
         http, following, watchman = run(_watching(stack))
         leaving.callback(lambda: run(_ended(http, following)))
         config = plane.kubeconfig(stack.token(SCHEDULER), wire.url)
+        stack.wire = wire.url
+        leaving.callback(lambda: setattr(stack, "wire", ""))
         leaving.enter_context(
             instead(stack, "wired", f"--kubeconfig={config}", "--audit=1", *options)
         )
