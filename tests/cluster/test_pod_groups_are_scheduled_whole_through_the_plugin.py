@@ -110,6 +110,7 @@ def test_gangs_that_fail_leave_no_reservation(paced: Plugged) -> None:
         took.append({"after_begin": freed - first, "after_failure": freed - failed, "seen": seen})
         assert not any(paced.node_of(name) for name in names)
         paced.delete(*names)
+    assert any(one["seen"] for one in took)  # or the looks would not have seen what stays
     told("gangs", took)
 
 

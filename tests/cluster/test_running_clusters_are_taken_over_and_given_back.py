@@ -205,17 +205,20 @@ def running(stack: Stack) -> None:
     )
 
 
-@pytest.fixture  # of one test, which cannot begin twice on the same cluster
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+@pytest.fixture(params=["extender", "plugin"])  # of one test, which begins on a cluster of its own
+def stack(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
     """A cluster that both ran before Partage was installed beside them, as docs/from say."""
     folder = tmp_path_factory.mktemp("takeover")
     layout = Layout(
+        plugged=request.param == "plugin",
         options=(
             "--set",
             "crds.devices=false,configMaps.hami=false",
             "--set",
             "metrics.service.type=ClusterIP",
-        )
+        ),
     )
     with started(folder, layout=layout, before=running) as made:
         yield made
