@@ -164,6 +164,7 @@ class Stack:
         verbs: port of the leader, for the verbs.
         instances: name of a pod of the service to its ports: of the verbs, for reading.
         webhook: URL of the webhook, or empty.
+        wire: URL by which the next kube-scheduler with the plugin reaches the API server; directly if empty.
         genuine: nodes that have a kubelet, whose pods are left to it.
     """
 
