@@ -96,9 +96,12 @@ class Process:
         return self.popen is not None and self.popen.poll() is None
 
     def signal(self, number: int) -> None:
-        """Send a signal, if it runs."""
+        """Send a signal, if it runs; after SIGSTOP all of its threads stand still."""
         if self.popen is not None and self.running:
             self.popen.send_signal(number)
+            if number == signal.SIGSTOP:
+                # Otherwise one of its threads may go on with what comes next.
+                os.waitid(os.P_PID, self.popen.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def kill(self) -> None:
         """End it at once, as a crash would."""
