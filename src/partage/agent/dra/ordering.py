@@ -90,7 +90,11 @@ def arranged(before: Iterable[str], left: Mapping[int, Room]) -> list[str]:
     def place(name: str) -> int:
         return stored.get(name, len(stored))
 
-    shares = {share_name(minor): (room.idle, room.amount) for minor, room in sorted(left.items())}
+    # Where instances are, no share fits, so their coming and going moves no share.
+    shares = {
+        share_name(minor): (room.idle, 0 if room.made else room.amount)
+        for minor, room in sorted(left.items())
+    }
     found = sorted(sorted(shares, key=place), key=shares.__getitem__)
     for _, ranks in sorted(_instances(left).items()):
         names = sorted(ranks, key=place)
@@ -149,8 +153,8 @@ def _complete(axis: MigAxis) -> tuple[frozenset[MigSlice], ...]:
 def _plain(axis: MigAxis, one: MigSlice) -> MigSlice:
     """The largest plain instance within its place, or itself if there is none."""
     within = (
-        each.at(one.start) for each in axis.profiles if each.plain and one.start in each.starts
+        each.at(one.start)
+        for each in axis.profiles
+        if each.plain and one.start in each.starts and each.size <= one.size
     )
-    return max(
-        (each for each in within if each.size <= one.size), key=lambda each: each.size, default=one
-    )
+    return max(within, key=lambda each: each.size, default=one)
