@@ -573,18 +573,31 @@ class Stack:
 
     def add_nodes(self, documents: Iterable[dict[str, Any]]) -> None:
         """Nodes and Devices of manifests; nodes are made ready."""
+        nodes = []
         for value in documents:
             self.create(value)
-            if value["kind"] == "Node":
-                self.make_ready(value)
+            nodes += [value] if value["kind"] == "Node" else []
+        self.make_ready(*nodes)
 
-    def make_ready(self, node: dict[str, Any]) -> None:
-        """Report a node that there is as its kubelet would: capacity, and that it is ready."""
-        status = dict(node.get("status", {}))
-        status.setdefault("capacity", dict(status.get("allocatable", {})))
-        status["conditions"] = [{"type": "Ready", "status": "True"}]
-        path = f"/api/v1/nodes/{node['metadata']['name']}/status"
-        self.plane.call("PATCH", path, {"status": status}, kind=MERGE)
+    def make_ready(self, *nodes: dict[str, Any]) -> None:
+        """Report nodes that there are as their kubelets would, and wait until pods may go to all of them."""
+        for node in nodes:
+            status = dict(node.get("status", {}))
+            status.setdefault("capacity", dict(status.get("allocatable", {})))
+            status["conditions"] = [{"type": "Ready", "status": "True"}]
+            path = f"/api/v1/nodes/{node['metadata']['name']}/status"
+            self.plane.call("PATCH", path, {"status": status}, kind=MERGE)
+
+        def tainted() -> bool:
+            """Kubernetes takes the taint off one node after another."""
+            found = [
+                self.plane.call("GET", f"/api/v1/nodes/{node['metadata']['name']}")
+                for node in nodes
+            ]
+            taints = [one for node in found for one in node["spec"].get("taints", ())]
+            return any(one["key"] == "node.kubernetes.io/not-ready" for one in taints)
+
+        eventually("the nodes take pods", lambda: not tainted())
 
     def pod(self, name: str, namespace: str = "default") -> Any:
         """A pod as the API server has it; None when there is none."""
