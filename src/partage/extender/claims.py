@@ -9,14 +9,13 @@ allocation is gone.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.scheduler.events import Event, PodGone, PodSeen
-from partage.wire.claims import Claim, claim_uid, read_claim
+from partage.wire.claims import Claim, NodeOf, claim_uid, read_claim
 from partage.wire.documents import Document, outdated
 
 _REMEMBERED: Final = 20_000
@@ -42,20 +41,9 @@ class _Known:
 class ClaimBook:
     """Every claim that holds devices of this driver, or held some since it was first seen."""
 
-    def __init__(
-        self,
-        nodes: Callable[[str], Node | None],
-        version: Callable[[], int],
-        problems: dict[str, str],
-    ) -> None:
-        """An empty book.
-
-        Args:
-            nodes: gives the node of a name, because its cards are needed to read allocations.
-            version: gives the next number of an event.
-            problems: receives the problems of each claim, by kind and name.
-        """
-        self._nodes, self._version, self._problems = nodes, version, problems
+    def __init__(self, versions: Iterator[int], problems: dict[str, str]) -> None:
+        """An empty book. `versions`: numbers of events. `problems`: receives those of each claim, by kind and name."""
+        self._versions, self._problems = versions, problems
         self._known: dict[str, _Known] = {}
         self._on: dict[str, set[str]] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -78,13 +66,13 @@ class ClaimBook:
         """The current facts of all claims in the engine."""
         return [fact for known in self._known.values() for fact in known.facts.values()]
 
-    def changed(self, document: Document) -> list[Event]:
+    def changed(self, document: Document, node_of: NodeOf) -> list[Event]:
         """Take in a new or changed claim."""
         uid = claim_uid(document)
         known = self._known.get(uid)
         if uid in self._gone or outdated(document, known.document if known else None):
             return []
-        claim = read_claim(document, self._nodes)
+        claim = read_claim(document, node_of)
         if known is None:
             if not claim.records and not claim.problems:
                 return []
@@ -105,12 +93,12 @@ class ClaimBook:
         self._problems.pop(document.label, None)
         return [PodGone(key) for key in sorted(known.keys)]
 
-    def renewed(self, node: str) -> list[Event]:
+    def renewed(self, node: str, node_of: NodeOf) -> list[Event]:
         """Read the allocations on a node again, because its cards changed."""
         events: list[Event] = []
         for uid in sorted(self._on.get(node, ())):
             known = self._known[uid]
-            events += self._take(known, read_claim(known.document, self._nodes))
+            events += self._take(known, read_claim(known.document, node_of))
         return events
 
     def _take(self, known: _Known, claim: Claim) -> list[Event]:
@@ -125,14 +113,14 @@ class ClaimBook:
         events: list[Event] = []
         for key, fact in before.items():
             if key not in facts:
-                over = replace(fact, finished=True, record=None, version=self._version())
+                over = replace(fact, finished=True, record=None, version=next(self._versions))
                 events.append(PodSeen(over))
         for key, fact in facts.items():
             told = before.get(key)
             if told is not None and replace(told, version=0) == fact:
                 facts[key] = told
                 continue
-            facts[key] = replace(fact, version=self._version())
+            facts[key] = replace(fact, version=next(self._versions))
             events.append(PodSeen(facts[key]))
         known.facts = facts
         known.keys |= facts.keys()

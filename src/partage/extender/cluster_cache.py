@@ -11,6 +11,7 @@ engine's events in the order of arrival.
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Final
 
 from partage.extender.claimants import Claimants
@@ -115,12 +116,12 @@ class ClusterCache:
         self.deleted: OrderedDict[str, None] = OrderedDict()
         self._unread: dict[str, str] = {}
         self._told_policy = self.policy
-        self._version = 0
+        self._versions = count(1)
         self.taken: dict[str, Mapping[str, int]] = {}
         self.compared: OrderedDict[str, Pod] = OrderedDict()
         self.translation = Translation(Context.of(Settings()))
         self.claimants = Claimants()
-        self.claims = ClaimBook(self.as_read, self._next, self.problems)
+        self.claims = ClaimBook(self._versions, self.problems)
 
     # --- asking ------------------------------------------------------------------------------
 
@@ -208,16 +209,16 @@ class ClusterCache:
                 return []
             place.told = False
             self._count_registrar(before, None)
-            return [NodeGone(name, self._next())]
+            return [NodeGone(name, next(self._versions))]
         place.told = True
         try:
-            read = translate_node(own, device, self.translation.context, self._next())
+            read = translate_node(own, device, self.translation.context, next(self._versions))
         except InvalidDocument as error:
             # A node that cannot be read must not serve as if it could, so it is closed.
             self.problems[f"Node {name}"] = str(error)
             place.translated = None
             self._count_registrar(before, None)
-            return [NodeSeen(unread_node(own, device, str(error), self._next()))]
+            return [NodeSeen(unread_node(own, device, str(error), next(self._versions)))]
         self.problems.pop(f"Node {name}", None)
         self.notes[name] = read.notes
         node = read.node
@@ -227,7 +228,7 @@ class ClusterCache:
         self._count_registrar(before, node)
         events: list[Event] = [NodeSeen(node)]
         if before is None or before.devices != node.devices:
-            events += [*self._recover(place.pods, node), *self.claims.renewed(name)]
+            events += [*self._recover(place.pods, node), *self.claims.renewed(name, self.as_read)]
         return events
 
     def take(self, amounts: Mapping[str, Mapping[str, int]]) -> list[Event]:
@@ -237,7 +238,9 @@ class ClusterCache:
             place = self._places.get(name)
             if place is not None and place.translated is not None:
                 self.taken[name] = some
-                place.translated = replace(place.translated, taken=some, version=self._next())
+                place.translated = replace(
+                    place.translated, taken=some, version=next(self._versions)
+                )
                 events.append(NodeSeen(place.translated))
         return events
 
@@ -265,7 +268,7 @@ class ClusterCache:
             entry = self.pods[uid]
             renewed = self.translation.with_record(entry, node)
             if renewed is not entry:
-                pod = replace(renewed.pod, version=self._next())
+                pod = replace(renewed.pod, version=next(self._versions))
                 self.pods[uid] = replace(renewed, pod=pod)
                 self.changes.append(uid)
                 events.append(PodSeen(pod))
@@ -303,15 +306,17 @@ class ClusterCache:
         self.claimants.gone(uid)
         before = self.pods.get(uid)
         try:
-            entry = self.translation.read(document, self._next(), self.as_read, before)
+            entry = self.translation.read(document, next(self._versions), self.as_read, before)
             self._read_again(uid)
         except InvalidDocument as error:
             self._unreadable(uid, document, error)
             shape = document.shape
             if before is None or before.pod.node is None:
-                unread = self.translation.by_record(document, self._next())
+                unread = self.translation.by_record(document, next(self._versions))
             elif isinstance(shape, shapes.Pod) and finished(shape):
-                over = replace(before.pod, finished=True, record=None, version=self._next())
+                over = replace(
+                    before.pod, finished=True, record=None, version=next(self._versions)
+                )
                 unread = replace(before, pod=over)
             else:
                 return []
@@ -381,7 +386,7 @@ class ClusterCache:
         """Take in a new or changed ResourceClaim."""
         if not self.claims.is_gone(claim_uid(document)):
             self.claimants.claim_changed(document)
-        return self.claims.changed(document)
+        return self.claims.changed(document, self.as_read)
 
     def claim_gone(self, document: Document) -> list[Event]:
         """Forget a deleted ResourceClaim."""
@@ -471,7 +476,9 @@ class ClusterCache:
     def _reread(self, uid: str, document: Document) -> list[Event]:
         self.outdated.discard(uid)
         try:
-            entry = self.translation.read(document, self._next(), self.as_read, self.pods.get(uid))
+            entry = self.translation.read(
+                document, next(self._versions), self.as_read, self.pods.get(uid)
+            )
         except InvalidDocument as error:
             self._unreadable(uid, document, error)
             return []
@@ -480,10 +487,6 @@ class ClusterCache:
         self.changes.append(uid)
         bound = entry.pod.node is not None or entry.pod.finished
         return [PodSeen(entry.pod)] if bound else []
-
-    def _next(self) -> int:
-        self._version += 1
-        return self._version
 
 
 def _same_limits(one: Document, other: Document) -> bool:

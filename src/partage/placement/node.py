@@ -246,7 +246,6 @@ class NodeColumns:
         self._ledger = ledger
         self._labels: dict[str, _Column[str]] = {}
         self._nodes_with: Counter[str] = Counter()
-        self._judged: dict[object, Eligibility] = {}
         self._fresh(0)
 
     def _fresh(self, size: int) -> None:
@@ -258,16 +257,6 @@ class NodeColumns:
         self._names: _Column[str] = _Column(size)
         self.taints: _Column[tuple[bool, tuple[Taint, ...]]] = _Column(size)
         self.verdicts: _Column[tuple[Verdict, ...]] = _Column(size)
-
-    def judged(self, pod: Pod) -> "Eligibility":
-        """Which nodes are in question for a pod; pods that ask the same of nodes share the judgement."""
-        key = eligibility_key(pod)
-        found = self._judged.get(key)
-        if found is None:
-            if len(self._judged) >= _MOST_JUDGED:
-                self._judged.clear()
-            found = self._judged[key] = Eligibility(pod, self)
-        return found
 
     def refresh(self) -> None:
         """Read the nodes that were added, changed or removed since."""
@@ -497,6 +486,28 @@ class Eligibility:
             if known is not None:
                 self._objections[index] = known
         return known
+
+
+class Judgements:
+    """Which nodes are in question for pods; pods that ask the same of nodes share a judgement.
+
+    The columns do not have them: two that refer to each other would outlive their ledger (`daemon.gc_tuning`).
+    """
+
+    def __init__(self, columns: NodeColumns) -> None:
+        """None yet, by these columns."""
+        self._columns = columns
+        self._known: dict[object, Eligibility] = {}
+
+    def of(self, pod: Pod) -> Eligibility:
+        """The judgement for a pod; a new one if none is known."""
+        key = eligibility_key(pod)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MOST_JUDGED:
+                self._known.clear()
+            found = self._known[key] = Eligibility(pod, self._columns)
+        return found
 
 
 # --- scores -------------------------------------------------------------------------------------

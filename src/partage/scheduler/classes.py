@@ -32,6 +32,7 @@ from partage.placement.instance_kernel import ALIKE, SHARES_FIRST, CutView, cut_
 from partage.placement.node import (
     BEYOND_SCORES,
     Eligibility,
+    Judgements,
     NodeColumns,
     Scene,
     card_scores,
@@ -496,6 +497,7 @@ class RequestClassCache:
         self._classes: dict[object, RequestClass] = {}
         self._former: dict[object, RequestClass] = {}  # those of the previous policy or tables
         self.columns = NodeColumns(ledger)
+        self._judgements = Judgements(self.columns)
         self._searched: Memory = OrderedDict()
         self._numbers = count()
         # Values are immutable, so the same objects always ask the same. The cache keeps the pod so that its parts'
@@ -538,7 +540,7 @@ class RequestClassCache:
             pod,
             settled(pod.request.node_strategy or policy.node, tables),
             settled(policy.card, tables),
-            self.columns.judged(pod),
+            self._judgements.of(pod),
             EqualNodes(self._searched, next(self._numbers)),
             plain=kernel.is_plain(pod.request),
             tables=tables,
