@@ -1,7 +1,9 @@
 """One instance beside an API server: it places pods, makes them wait, wakes them, and releases their devices."""
 
+import gc
 import json
 import socket
+import weakref
 
 import pytest
 from daemon_world import pod, until, world
@@ -167,3 +169,25 @@ async def test_a_port_that_is_taken_leaves_no_other_open() -> None:
                 await SchedulerDaemon(await cluster.client(), options).__aenter__()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
+
+
+async def test_what_a_rebuild_replaces_is_freed_without_a_collection() -> None:
+    """Nor do pages that were looked at keep it: a large cluster's would be in memory twice."""
+    async with world(nodes=2) as cluster, SchedulerDaemon(await cluster.client()) as daemon:
+        for name, count in (("a", "100"), ("b", "800")):
+            await cluster.pod(name, {"koordinator.sh/gpu": count})
+            await cluster.schedule(daemon.url, name)
+        for page in ("overview", "fleet", "nodes", "pods?protocol=koordinator", "comparison"):
+            async with cluster.http.get(f"{daemon.url}/api/{page}") as answer:
+                assert answer.status == 200
+        books = daemon.service.books
+        parts = (books, books.cluster_cache, books.engine, books.engine.ledger)
+        replaced = [weakref.ref(one) for one in parts]
+        gc.collect()
+        gc.disable()
+        try:
+            await daemon._load()
+            del books, parts
+            await until(lambda: not any(one() for one in replaced))
+        finally:
+            gc.enable()

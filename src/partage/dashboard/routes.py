@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from math import inf
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 from aiohttp import web
@@ -31,6 +32,7 @@ from partage.dashboard.queries import NodeQuery, PodQuery
 from partage.dashboard.view_cache import Standing, Texts
 from partage.dashboard.ways import ways_document
 from partage.dashboard.workloads import pods_document
+from partage.extender.books import Books
 from partage.extender.server import Readers, may_read
 from partage.extender.service import SchedulerService
 from partage.serving.limits import has_version, json_response
@@ -123,22 +125,25 @@ class _Documents:
         self._seen = _Kept(monotonic, _FRESH, 2)
         self._tried = _Kept(monotonic, _TRIED, _PODS_TRIED)
         self._compared = _Kept(monotonic, _COMPARED, 1)
-        self._standing = Standing(Texts())
+        self._standing: WeakKeyDictionary[Books, Standing] = WeakKeyDictionary()
         self._history = history
+
+    def _kept(self) -> tuple[Books, Standing]:
+        """The present books, and the figures kept of them, which go with them."""
+        books = self._source.books
+        return books, self._standing.setdefault(books, Standing(Texts()))
 
     async def overview(self, request: web.Request) -> web.Response:
         """The whole cluster."""
         names = await self._may_read(request, "")
-        seen = await self._seen.of(
-            names, lambda: overview_document(self._source.books, self._standing, names=names)
-        )
+        seen = await self._seen.of(names, lambda: overview_document(*self._kept(), names=names))
         state = {"leader": self._source.leading, "ready": self._source.rebuilt, "names": names}
         trend = self._history.trend.document() if self._history else None
         return self._answer(request, seen | state | {"trend": trend})
 
     async def fleet(self, request: web.Request) -> web.Response:
         """Every card in a few bytes; it names no pod, so every caller may ask."""
-        return self._answer(request, await fleet_document(self._source.books, self._standing))
+        return self._answer(request, await fleet_document(*self._kept()))
 
     async def ways(self, request: web.Request) -> web.Response:
         """Ways to make a waiting pod fit."""
@@ -161,10 +166,8 @@ class _Documents:
         """One page of nodes with their cards."""
         query = _query(request, NodeQuery)
         names = await self._may_read(request, "")
-        books = self._source.books
-        return self._answer(
-            request, await nodes_document(books, query, self._standing, names=names)
-        )
+        books, kept = self._kept()
+        return self._answer(request, await nodes_document(books, query, kept, names=names))
 
     async def node(self, request: web.Request) -> web.Response:
         """One node."""
@@ -188,9 +191,8 @@ class _Documents:
                 raise web.HTTPForbidden(
                     text=f"you may not read pods of namespace {query.namespace}"
                 )
-        return self._answer(
-            request, await pods_document(self._source.books, query, self._standing)
-        )
+        books, kept = self._kept()
+        return self._answer(request, await pods_document(books, query, kept))
 
     async def comparison(self, request: web.Request) -> web.Response:
         """The cluster's state under other policies; sums only, so every caller may ask."""

@@ -12,7 +12,6 @@ from partage.dashboard.fragments import Fragments
 from partage.dashboard.holdings import Holdings
 from partage.dashboard.roster import Roster
 from partage.extender.books import Books
-from partage.inventory.ledger import Ledger
 
 _TEXTS: Final = 32 << 20
 """Bytes of documents that are kept: those of 5,000 nodes of eight cards take half of it."""
@@ -41,14 +40,9 @@ class Texts:
             self._bytes -= len(memoryview(self._kept.popitem(last=False)[1][1]))
         return known[1]
 
-    def clear(self) -> None:
-        """Forget all."""
-        self._kept.clear()
-        self._bytes = 0
-
 
 class Standing:
-    """All kept figures; `texts` are of nodes and pods as JSON, None if answers are plain values."""
+    """All kept figures of one service's books; `texts` are of nodes and pods as JSON, None if answers are plain values."""
 
     def __init__(self, texts: Texts | None = None) -> None:
         """No figures yet; `texts` keep documents of nodes and pods as JSON."""
@@ -57,13 +51,12 @@ class Standing:
         self.holdings = Holdings()
         self.fragments = Fragments()
         self.texts = texts
-        self._ledger: Ledger | None = None
         self._turn = asyncio.Lock()
 
     async def nodes(self, books: Books) -> None:
         """Take in changes of nodes and cards."""
         async with self._turn:
-            await self._nodes(books.engine.ledger)
+            await self.catalogue.refresh(books.engine.ledger)
 
     async def pods(self, books: Books) -> None:
         """Take in changes of pods."""
@@ -75,11 +68,4 @@ class Standing:
         async with self._turn:
             await self.roster.refresh(books.cluster_cache)
             await self.holdings.refresh(books.engine.ledger)
-            await self._nodes(books.engine.ledger)
-
-    async def _nodes(self, ledger: Ledger) -> None:
-        if ledger is not self._ledger:  # its changes are counted from the beginning
-            self._ledger = ledger
-            if self.texts is not None:
-                self.texts.clear()
-        await self.catalogue.refresh(ledger)
+            await self.catalogue.refresh(books.engine.ledger)
