@@ -28,8 +28,9 @@ for end in (lambda: cuda.cuCtxDestroy_v2(other), lambda: cuda[sys.argv[1]](0)):
     input()
     assert end() == 0
     print("ended", flush=True)
+sys.stdin.read()
 """
-"""Two contexts that end one after the other."""
+"""Two contexts that end one after the other; the process, whose end gives its place back, stays until it is waited for."""
 
 
 def numbers(text: str, word: str) -> list[list[int]]:
