@@ -46,6 +46,7 @@ _UNREAD = 5
 """Looks in a row at which a leader may not have a clean audit yet: it makes one each second."""
 _LAST_SECONDS = 30.0
 """Nothing is broken at the end: what the last fault kept waiting is bound before it is counted."""
+_ALLOCATED = 'partage_pool_units{dimension="core_milli",state="allocated"}'
 _SKEW = 600.0
 _GATHER_SECONDS = 0.02
 _LONG_MINUTES = 10.0
@@ -147,13 +148,22 @@ class Soak:
             say("no more pods, no more faults; waiting until all is free")
             async with asyncio.timeout(_EMPTY_SECONDS):
                 await self.churn.emptied()
-            found = await self.cluster.sound()
+            found = await self._free()
         finally:
             for task in looking:
                 task.cancel()
             ended = await asyncio.gather(*looking, return_exceptions=True)
             self.fallen += [f"the harness: {one!r}" for one in ended if isinstance(one, Exception)]
         return self._summary(found)
+
+    async def _free(self) -> invariants.Findings:
+        """What is found when nothing is left. The service hears a moment later than the harness of the last pod's end."""
+        end = time.monotonic() + _LAST_SECONDS
+        while True:
+            found = await self.cluster.sound()
+            if not found.metrics.get(_ALLOCATED) or time.monotonic() > end:
+                return found
+            await asyncio.sleep(0.5)
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -236,7 +246,6 @@ class Soak:
         return self.memory[-1][1] if self.memory else 0.0
 
     def _summary(self, found: invariants.Findings) -> dict[str, Any]:
-        allocated = 'partage_pool_units{dimension="core_milli",state="allocated"}'
         spawned, churn, calm = self.cluster.spawned.values(), self.churn, self.calm
         seconds = calm["milliseconds"] / 1000
         shapes = {name: churn.bound_by_shape[name] for name in SHAPES}
@@ -289,7 +298,7 @@ class Soak:
             "audits_least": int(seconds / _AUDIT_SECONDS / 2),
             "audits_that_found_something": self.dirty,
             "broken_invariants": self.cluster.watchman.wrong[:20],
-            "units_left_at_the_end": found.metrics.get(allocated),
+            "units_left_at_the_end": found.metrics.get(_ALLOCATED),
             "crashes": self.fallen,
             "tracebacks": {one.name: len(one.tracebacks) for one in spawned},
             "cpu_seconds": {
