@@ -463,10 +463,12 @@ void batch_harvest(struct gate *gate, uint64_t now)
     struct over list[BATCHES];
     const struct batch *first = NULL;
     uint32_t count = 0;
+    uint64_t eldest = UINT64_MAX; /* when the first was opened of those that fly on, or stayed until now */
     gate->oldest = 0;
     for (uint32_t i = 0; i < BATCHES; i++) {
         struct batch *batch = &gate->batches[i];
         if (batch->state != BATCH_FLYING) continue;
+        if (batch->stays && batch->opened < eldest) eldest = batch->opened;
         if (is_over(batch, batch->end)) {
             insert(list, count++, batch, first ? first : (first = batch));
             continue;
@@ -474,6 +476,7 @@ void batch_harvest(struct gate *gate, uint64_t now)
         gate->last_work = now;
         pass_by(gate, batch, now);
         if (!batch->stays && (gate->oldest == 0 || batch->opened < gate->oldest)) gate->oldest = batch->opened;
+        if (batch->opened < eldest) eldest = batch->opened;
     }
     for (uint32_t i = 0; i < count; i++) {
         struct batch *batch = list[i].batch;
@@ -484,8 +487,9 @@ void batch_harvest(struct gate *gate, uint64_t now)
         gate->last_end = end < now ? end : now;
         if (gate->last_end > gate->last_work) gate->last_work = gate->last_end;
         if (batch->stays && !batch->passed && batch->known) gate->functions[batch->functions[batch->known - 1]].stays = false;
-        if (whole && !batch->stays) learn(gate, batch, whole, fresh);
-        for (uint32_t j = 0; gate->oldest && gate->oldest < batch->opened && j < BATCHES; j++)
+        /* One that later work passed may have stayed without being recognised: that is no time which its function takes. */
+        if (whole && !batch->stays && !batch->passed) learn(gate, batch, whole, fresh);
+        for (uint32_t j = 0; eldest < batch->opened && j < BATCHES; j++)
             gate->batches[j].passed |= gate->batches[j].opened < batch->opened;
         count_batch(gate, batch, fresh, now);
     }

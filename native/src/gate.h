@@ -16,7 +16,7 @@
 #define BATCHES 64
 #define FUNCTIONS 8192      /* with a known launch */
 #define BATCH_MOST 64       /* launches of a batch, while launches ahead are bounded */
-#define UNKNOWN_NS (4 * MS) /* expected of a launch that was not measured yet: few are made until then */
+#define UNKNOWN_NS (3 * MS) /* expected of a launch that was not measured yet: two are let ahead, and one does not fill the shortest turn */
 
 struct batch {
     enum { BATCH_FREE, BATCH_OPEN, BATCH_FLYING } state;

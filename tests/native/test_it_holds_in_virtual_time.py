@@ -429,23 +429,23 @@ def test_frameworks_programs_get_even_parts(
 
 
 @pytest.mark.parametrize("mode", ["fixed-share", "burst-share"])
-@pytest.mark.parametrize("model", ["measured", "hostile"])
-@pytest.mark.parametrize("tenants", [2, 3, 4])
-def test_a_few_tenants_with_kernels_that_stay_get_even_parts(
+@pytest.mark.parametrize("model", ["measured", "crowded", "hostile"])
+@pytest.mark.parametrize("tenants", [2, 3, 5, 8, 12, 16])
+def test_tenants_with_kernels_that_stay_get_even_parts(
     build: Path, tenants: int, model: str, mode: str
 ) -> None:
-    """The time of the kernels is charged too. Of sixteen such tenants two have most of the card, which the page says."""
+    """The time of the kernels is charged too, and neither a guess nor a kernel's stay counts as what its function takes."""
     shares = parts(replay(build, "trace-persistent", model, tenants, mode), 0)
 
     assert len(shares) == tenants
     for share in shares:
-        assert abs(100 * share / sum(shares) - 100 / tenants) < 2
+        assert abs(100 * share / sum(shares) - 100 / tenants) < 1.5
 
 
 @pytest.mark.parametrize("model", ["measured", "hostile"])
 def test_a_kernel_that_stays_is_waited_for_once(build: Path, model: str) -> None:
-    """24 launches of each step run beside the kernel, and not one in 250 ms as while it is taken for late work."""
-    assert replay(build, "trace-persistent", model, 2, "burst-share")["steps"] >= 2
+    """It stays known: of the 24 launches of each later step none waits until it is late once more, which takes 20 ms."""
+    assert replay(build, "trace-persistent", model, 2, "burst-share")["steps"] >= 260
 
 
 @pytest.mark.parametrize("model", ALL_MODELS)
